@@ -1,0 +1,1 @@
+//! Shared by the benchmarks: the table and the `RATIO` lines they print.
