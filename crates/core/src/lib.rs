@@ -1,1 +1,15 @@
-//! placeholder
+//! The algorithms, the policy, the local store and the limiter of tidegate. No network, no async runtime.
+
+pub mod algorithm;
+mod key;
+mod limit;
+mod rate;
+mod store;
+mod time;
+
+pub use algorithm::{Outcome, Standing};
+pub use key::{KeySecret, Rule};
+pub use limit::{Fallback, Figures, Limit, LimitName, LimitParts, MeshFigures, OnMissing};
+pub use rate::{MAX_PERIOD, MIN_PERIOD, Rate};
+pub use store::{Answer, Answers, BoxFuture, MemoryStore, Operation, Reason, RemoteStore, StoreError, StoreKind};
+pub use time::{Clock, ManualClock, Nanos, SystemClock};
