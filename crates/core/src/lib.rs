@@ -4,12 +4,16 @@ pub mod algorithm;
 mod key;
 mod limit;
 mod rate;
+mod request;
 mod store;
 mod time;
+mod verdict;
 
 pub use algorithm::{Outcome, Standing};
 pub use key::{KeySecret, Rule};
 pub use limit::{Fallback, Figures, Limit, LimitName, LimitParts, MeshFigures, OnMissing};
 pub use rate::{MAX_PERIOD, MIN_PERIOD, Rate};
+pub use request::Request;
 pub use store::{Answer, Answers, BoxFuture, MemoryStore, Operation, Reason, RemoteStore, StoreError, StoreKind};
 pub use time::{Clock, ManualClock, Nanos, SystemClock};
+pub use verdict::{LimitVerdict, Verdict};
