@@ -69,8 +69,11 @@ impl Verdict {
                 if harder.is_gt() || (harder.is_eq() && longer) {
                     (outcome, binding) = (standing.outcome, index);
                 }
-            } else if outcome == Outcome::Allowed && less_left(limit, &limits[binding]) {
-                binding = index;
+            } else if outcome == Outcome::Allowed && !limit.shadow {
+                // A shadow limit binds nobody: it is the binding one only where there is no other.
+                if limits[binding].shadow || less_left(limit, &limits[binding]) {
+                    binding = index;
+                }
             }
         }
         Self { outcome, binding, cost, limits }
