@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use redis::{Cmd, Value};
-use tidegate_core::{Answer, Answers, Outcome, Reason, Standing, StoreError};
+use tidegate_core::{Answer, Answers, Outcome, Reason, StoreError};
 use tokio::sync::oneshot;
 
 use crate::figures::{RawMark, State};
-use crate::request::{Operation, Rules};
+use crate::request::{Counted, Operation, Rules};
 use crate::script::Script;
 
 /// What came of a call: the answers, and where its debits left the buckets.
@@ -16,6 +16,22 @@ pub(crate) struct Decided {
     pub(crate) answers: Answers,
     /// Of what was taken; empty where nothing was.
     pub(crate) marks: Vec<RawMark>,
+    /// Why a take was denied.
+    pub(crate) denial: Option<Denial>,
+}
+
+/// The states that denied a take, at `now` in microseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Denial {
+    states: Vec<State>,
+    pub(crate) now: u64,
+}
+
+impl Denial {
+    /// What is to be said of it at `now`, if nobody else has come since.
+    pub(crate) fn answers(&self, rules: &[Counted], now: u64) -> Answers {
+        untaken(rules, &self.states, now).collect()
+    }
 }
 
 pub(crate) type Outcomes = Result<Decided, StoreError>;
@@ -228,8 +244,8 @@ impl Group {
         calls
             .map(|call| {
                 let decided = match &operation {
-                    Operation::Take => decide(&call.rules, &mut states, now, verdicts.next()),
-                    Operation::Peek => decide(&call.rules, &mut states.clone(), now, None),
+                    Operation::Take => decide(&call.rules, &mut states, now, verdicts.next() == Some(true)),
+                    Operation::Peek => look(&call.rules, &states, now),
                     other => stand(other, &call.rules, &states, now),
                 };
                 (call, Ok(decided))
@@ -238,35 +254,52 @@ impl Group {
     }
 }
 
-/// The answers to a take or, without a verdict of the script, a look.
-fn decide(rules: &Rules, states: &mut [State], now: u64, verdict: Option<bool>) -> Decided {
-    let decisions = || rules.counted.iter().zip(states.iter());
-    let decisions: Vec<_> = decisions().map(|(rule, state)| rule.figures.decide(*state, now, rule.cost)).collect();
-    let taken = verdict == Some(true);
-    let mut marks = Vec::new();
-    let mut answers = Vec::with_capacity(decisions.len());
-    for ((rule, state), (after, mut standing)) in rules.counted.iter().zip(states).zip(decisions) {
-        if taken {
-            *state = after;
-            marks.push(rule.figures.mark(after));
-        } else if standing.outcome == Outcome::Allowed && rule.cost > 0 {
-            // This rule would have let it pass, but another did not: nothing was taken here either.
-            standing = Standing { outcome: Outcome::Allowed, ..rule.figures.decide(*state, now, 0).1 };
+/// The answers to a take: `passed` is what the script said, and so what was stored.
+fn decide(rules: &Rules, states: &mut [State], now: u64, passed: bool) -> Decided {
+    if !passed {
+        let mut decided = look(rules, states, now);
+        if decided.answers.iter().all(|answer| answer.standing.is_allowed()) {
+            disagree(rules, now, passed);
+            decided.answers.iter_mut().take(1).for_each(|answer| answer.standing.outcome = Outcome::Denied);
+        } else {
+            decided.denial = Some(Denial { states: states.to_vec(), now });
         }
-        answers.push(Answer { standing, reason: Reason::Level });
+        return decided;
     }
-    // The script's word counts: it is what was stored.
-    if let Some(passed) = verdict {
-        let agree = answers.iter().all(|answer| answer.standing.is_allowed()) == passed;
-        if !agree {
-            tracing::error!(passed, now, ?rules, ?answers, "the script and the core disagree: this is a defect");
-            let outcome = if passed { Outcome::Allowed } else { Outcome::Denied };
-            for answer in &mut answers {
-                answer.standing.outcome = outcome;
-            }
+    let mut marks = Vec::with_capacity(states.len());
+    let counted = rules.counted.iter().zip(states);
+    let answers = counted.map(|(rule, state)| {
+        let (after, mut standing) = rule.figures.decide(*state, now, rule.cost);
+        if !standing.is_allowed() {
+            disagree(rules, now, passed);
+            standing.outcome = Outcome::Allowed;
         }
-    }
-    Decided { answers: rules.complete(answers), marks }
+        *state = after;
+        marks.push(rule.figures.mark(after));
+        Answer { standing, reason: Reason::Level }
+    });
+    let answers = rules.complete(answers.collect());
+    Decided { answers, marks, denial: None }
+}
+
+/// The answers to a look.
+fn look(rules: &Rules, states: &[State], now: u64) -> Decided {
+    let answers = rules.complete(untaken(&rules.counted, states, now).collect());
+    Decided { answers, marks: Vec::new(), denial: None }
+}
+
+/// How each rule stands to its cost when nothing is taken.
+fn untaken(rules: &[Counted], states: &[State], now: u64) -> impl Iterator<Item = Answer> {
+    rules.iter().zip(states).map(move |(rule, state)| {
+        let (_, standing) = rule.figures.decide(*state, now, rule.cost);
+        // Would it pass here, then what is left is what there is: nothing was taken.
+        let standing = if standing.is_allowed() { rule.figures.decide(*state, now, 0).1 } else { standing };
+        Answer { standing, reason: Reason::Level }
+    })
+}
+
+fn disagree(rules: &Rules, now: u64, passed: bool) {
+    tracing::error!(passed, now, ?rules, "the script and the core disagree: this is a defect of tidegate");
 }
 
 /// The answers to what cannot be denied.
@@ -280,5 +313,5 @@ fn stand(operation: &Operation, rules: &Rules, states: &[State], now: u64) -> De
         _ => rule.figures.decide(*state, now, 0).1,
     });
     let answers = standings.map(|standing| Answer { standing, reason: Reason::Level }).collect();
-    Decided { answers: rules.complete(answers), marks: Vec::new() }
+    Decided { answers: rules.complete(answers), marks: Vec::new(), denial: None }
 }

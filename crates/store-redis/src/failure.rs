@@ -19,6 +19,8 @@ pub(crate) fn classify(error: &RedisError) -> StoreError {
             | ServerErrorKind::Moved
             | ServerErrorKind::Ask,
         ) => StoreError::Unavailable(text),
+        // Without a password Redis cuts off calls with many arguments before it says what is missing.
+        _ if text.contains("unauthenticated") => StoreError::Refused(format!("NOAUTH no password was given: {text}")),
         _ if error.code() == Some("BUSY") => StoreError::Unavailable(text),
         _ => StoreError::Refused(text),
     }

@@ -11,6 +11,7 @@ mod failure;
 mod figures;
 mod link;
 mod log;
+mod memory;
 mod queue;
 mod request;
 mod script;

@@ -37,6 +37,11 @@ impl Operation {
         }
     }
 
+    /// Whether it may leave more in a bucket than a denial before it has seen.
+    pub(crate) const fn gives(&self) -> bool {
+        !matches!(self, Self::Take | Self::Peek | Self::Charge)
+    }
+
     /// Whether sending it twice by mistake can only deny more, never admit more.
     pub(crate) const fn is_safe_twice(&self) -> bool {
         matches!(self, Self::Take | Self::Peek | Self::Reset)
@@ -48,6 +53,8 @@ impl Operation {
 pub(crate) struct Counted {
     /// The whole key, prefix included.
     pub(crate) key: String,
+    /// A hash of key and shape.
+    pub(crate) hash: u64,
     /// The limit's shape: name, key fields and figures.
     pub(crate) shape: u64,
     pub(crate) figures: Figures,
@@ -79,8 +86,9 @@ impl Rules {
             };
             let key = key(prefix, rule, &figures);
             let shape = rule.limit.shape();
-            (shape, &key).hash(&mut hasher);
-            counted.push(Counted { key, shape, figures, cost: rule.cost });
+            let hash = hash(&(shape, &key));
+            hash.hash(&mut hasher);
+            counted.push(Counted { key, hash, shape, figures, cost: rule.cost });
         }
         Ok(Self { counted: counted.into(), identity: hasher.finish(), words })
     }
@@ -106,15 +114,28 @@ impl Rules {
 
     /// Whether both are about the same buckets with the same figures.
     pub(crate) fn same_buckets(&self, other: &Self) -> bool {
-        self.identity == other.identity
-            && self.counted.len() == other.counted.len()
-            && self.counted.iter().zip(&*other.counted).all(|(a, b)| a.shape == b.shape && a.key == b.key)
+        self.identity == other.identity && same_buckets(&self.counted, &other.counted)
+    }
+
+    /// Whether `counted` are the same buckets, asked for the same.
+    pub(crate) fn is_same_request(&self, counted: &[Counted]) -> bool {
+        same_buckets(&self.counted, counted) && self.counted.iter().zip(counted).all(|(a, b)| a.cost == b.cost)
     }
 
     /// Whether both ask for the same of them.
     pub(crate) fn same_costs(&self, other: &Self) -> bool {
         self.counted.iter().zip(&*other.counted).all(|(a, b)| a.cost == b.cost)
     }
+}
+
+fn same_buckets(a: &[Counted], b: &[Counted]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.shape == b.shape && a.key == b.key)
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// `<prefix><limit>.<algorithm>:{<identity>}[:<route>]`: another algorithm under the same name is another key.

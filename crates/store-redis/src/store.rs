@@ -16,6 +16,7 @@ use crate::builder::{BuildError, RedisStoreBuilder, Settings};
 use crate::failure::{classify, is_broken, is_unknown_script};
 use crate::link::{Current, Link};
 use crate::log::Gate;
+use crate::memory::Memory;
 use crate::queue::{Pushed, Queue};
 use crate::request::{Operation, Rules};
 use crate::script::Script;
@@ -39,6 +40,7 @@ pub(crate) struct Inner {
     breaker: Breaker,
     counters: Counters,
     refusals: Gate,
+    memory: Option<Memory>,
 }
 
 impl RedisStore {
@@ -96,7 +98,13 @@ impl RemoteStore for RedisStore {
         let inner = Arc::clone(&self.0);
         inner.counters.requests.add(1);
         match Rules::new(&inner.settings.prefix, rules) {
-            Ok(rules) => Box::pin(inner.apply(operation, rules)),
+            Ok(rules) => Box::pin(async move {
+                let result = Arc::clone(&inner).apply(operation, rules).await;
+                if let Err(error) = &result {
+                    inner.failed(error);
+                }
+                result
+            }),
             Err(error) => {
                 inner.failed(&error);
                 Box::pin(std::future::ready(Err(error)))
@@ -108,6 +116,7 @@ impl RemoteStore for RedisStore {
 impl Inner {
     pub(crate) fn new(link: Link, script: Script, settings: Settings, runtime: Handle) -> Self {
         let breaker = Breaker::new(settings.open_after);
+        let memory = settings.denial_memory.then(Memory::default);
         Self {
             link,
             script,
@@ -117,6 +126,7 @@ impl Inner {
             breaker,
             counters: Counters::default(),
             refusals: Gate::new(Duration::from_secs(10)),
+            memory,
         }
     }
 
@@ -133,14 +143,24 @@ impl Inner {
         if rules.counted.is_empty() {
             return Ok(rules.complete(Answers::new()));
         }
+        let sent = Instant::now();
+        let memory = self.memory.as_ref().filter(|_| operation == Operation::Take);
+        if let Some(answers) = memory.and_then(|memory| memory.recall(&rules, sent)) {
+            self.counters.denied_from_memory.add(1);
+            return Ok(answers);
+        }
         if self.breaker.is_open() {
-            self.failed(&StoreError::Open);
             return Err(StoreError::Open);
         }
+        let epoch = memory.map(Memory::epoch);
         let (sender, receiver) = oneshot::channel();
         let waiting = Waiting { inner: Arc::clone(&self), rules: rules.clone(), receiver };
-        self.submit(Call { operation, rules, reply: Some(sender) });
-        waiting.answer().await
+        self.submit(Call { operation, rules: rules.clone(), reply: Some(sender) });
+        let decided = waiting.answer().await?;
+        if let (Some(memory), Some(epoch), Some(denial)) = (memory, epoch, decided.denial) {
+            memory.remember(&rules, denial, sent, Instant::now(), epoch);
+        }
+        Ok(decided.answers)
     }
 
     /// Queues `call` and sees to it that a flight takes it.
@@ -272,16 +292,21 @@ impl Inner {
 
     /// Hands a call its answer. What was taken for somebody who has gone is given back.
     fn deliver(self: &Arc<Self>, (call, outcome): Settled) {
-        let failure = outcome.as_ref().err().cloned();
-        let unread = match call.reply {
-            Some(reply) => reply.send(outcome).err(),
-            None => None,
-        };
-        match (unread, failure) {
-            (Some(Ok(decided)), _) => self.give_back(&call.rules, decided),
-            // Whoever has gone counted the failure as its own.
-            (Some(Err(_)), _) | (None, None) => {}
-            (None, Some(error)) => self.failed(&error),
+        if let Some(memory) = self.memory.as_ref().filter(|_| call.operation.gives()) {
+            memory.forget(&call.rules);
+        }
+        match call.reply {
+            // Whoever waits counts what it is told.
+            Some(reply) => {
+                if let Err(Ok(decided)) = reply.send(outcome) {
+                    self.give_back(&call.rules, decided);
+                }
+            }
+            None => {
+                if let Err(error) = &outcome {
+                    self.failed(error);
+                }
+            }
         }
     }
 
@@ -359,17 +384,16 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn answer(mut self) -> Result<Answers, StoreError> {
+    async fn answer(mut self) -> Outcomes {
         match timeout(self.inner.settings.deadline, &mut self.receiver).await {
-            Ok(Ok(outcome)) => outcome.map(|decided| decided.answers),
+            Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(StoreError::Unavailable("the runtime of the store has shut down".into())),
             Err(_) => {
                 self.receiver.close();
                 // It may have come between the two.
                 if let Ok(outcome) = self.receiver.try_recv() {
-                    return outcome.map(|decided| decided.answers);
+                    return outcome;
                 }
-                self.inner.failed(&StoreError::Timeout);
                 Err(StoreError::Timeout)
             }
         }

@@ -110,7 +110,6 @@ local function undo(i, j)
   if kind[i] == 't' then
     local mark, rest = ARGV[j + 2] + 0, ARGV[j + 3] + 0
     if mark < now or (mark == now and rest <= c[i]) then return end
-    if mark > a[i] or (mark == a[i] and rest > b[i]) then return end
     give(i, j)
   end
 end

@@ -1,6 +1,7 @@
 //! What the tests of the Redis store share.
 #![allow(clippy::allow_attributes, dead_code, unreachable_pub, reason = "each test uses its part")]
 
+pub mod proxy;
 pub mod redis;
 
 use std::sync::Arc;
@@ -64,4 +65,16 @@ pub async fn flood(store: &RedisStore, limit: &Arc<Limit>, user: &str, count: us
 /// Microseconds as the core wants them.
 pub const fn micros(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
+}
+
+/// Waits for `condition`; real servers take the time they take.
+///
+/// # Panics
+/// When it does not come true within 30 seconds.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = std::time::Instant::now();
+    while !condition() {
+        assert!(started.elapsed().as_secs() < 30, "waited in vain for {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
 }
