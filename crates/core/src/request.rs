@@ -79,7 +79,7 @@ impl<'a> Request<'a> {
     /// The value of a field, of `tier`, `route` or `method`.
     pub fn value(&self, name: &str) -> Option<&'a str> {
         let field = self.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| *value);
-        field.or_else(|| match name {
+        field.or(match name {
             "tier" => self.tier,
             "route" => self.route,
             "method" => self.method,

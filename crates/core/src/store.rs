@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::algorithm::{Mark, Standing};
-use crate::{Nanos, Rule};
+use crate::algorithm::{Mark, Outcome, Standing};
+use crate::{Figures, Limit, Nanos, Rule};
 
 /// A boxed future that owns what it needs.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -63,12 +63,45 @@ pub struct Answer {
     pub reason: Reason,
 }
 
+impl Answer {
+    /// The answer for a limit that is a word: `blocked` refuses, `unlimited` allows.
+    pub fn word(rule: &Rule<'_>) -> Self {
+        let outcome = match rule.limit.figures() {
+            Figures::Blocked => Outcome::Blocked,
+            Figures::Unlimited | Figures::Limited(_) => Outcome::Allowed,
+        };
+        Self { standing: Standing { outcome, ..Self::refused(Reason::Word).standing }, reason: Reason::Word }
+    }
+
+    /// A refusal that no bucket is behind: try again in a second.
+    pub fn refused(reason: Reason) -> Self {
+        let second = Nanos::from_secs(1);
+        let standing = Standing {
+            outcome: Outcome::Denied,
+            limit: 0,
+            remaining: 0,
+            retry_after: second,
+            next_unit_in: second,
+            full_in: second,
+            delay: Nanos::ZERO,
+            mark: Mark(0),
+        };
+        Self { standing, reason }
+    }
+}
+
 /// A store that decides in memory: `local` and `mesh`. Nothing here waits, locks for long or allocates.
 ///
 /// `hold` debits; the debit counts for later decisions at once. `commit` makes it final (the mesh publishes it),
-/// `release` takes it back. Between them may lie a round trip to the exact store. `now` is the time of the algorithm's own time
-/// line ([`Limit::time`](crate::Limit::time)).
+/// `release` takes it back. Between them may lie a round trip to the exact store. `now` is the time
+/// of the limiter's clock.
 pub trait MemoryStore: Send + Sync + 'static {
+    /// Tells the store of a limit that it will be asked about; called for every limit before the first request and at each
+    /// reload. By default nothing.
+    fn register(&self, limit: &Limit) {
+        let _ = limit;
+    }
+
     /// Decides `rule` and debits its cost where that is allowed.
     fn hold(&self, rule: &Rule<'_>, now: Nanos) -> Answer;
 

@@ -61,6 +61,83 @@ pub enum Algorithm {
     TokenBucket(TokenBucket),
 }
 
+/// The state of one bucket under any algorithm. The default is that of a bucket never used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    word: Word,
+}
+
+impl Algorithm {
+    /// The most units that pass at once.
+    pub const fn capacity(&self) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) => bucket.capacity(),
+        }
+    }
+
+    /// The long-run rate.
+    pub const fn rate(&self) -> Rate {
+        match self {
+            Self::TokenBucket(bucket) => bucket.refill(),
+        }
+    }
+
+    /// Takes `cost` units if they are there; leaves `state` as it is if not. A cost of 0 only looks.
+    pub fn take(&self, state: &mut State, now: Nanos, cost: u64) -> Standing {
+        match self {
+            Self::TokenBucket(bucket) => bucket.take(&mut state.word, now, cost),
+        }
+    }
+
+    /// What [`take`](Self::take) would say, changing nothing.
+    pub fn peek(&self, state: &State, now: Nanos, cost: u64) -> Standing {
+        match self {
+            Self::TokenBucket(bucket) => {
+                let now = bucket.now_units(now);
+                let (_, after) = bucket.decide(state.word, now, cost);
+                bucket.standing(state.word, now, cost, after.outcome)
+            }
+        }
+    }
+
+    /// Takes `units` whether they are there or not.
+    pub fn charge(&self, state: &mut State, now: Nanos, units: u64) {
+        match self {
+            Self::TokenBucket(bucket) => state.word = bucket.charge(state.word, bucket.now_units(now), units),
+        }
+    }
+
+    /// Gives back `units`, never above the capacity; returns how many were given back.
+    pub fn refund(&self, state: &mut State, now: Nanos, units: u64) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) => {
+                let (word, given) = bucket.refund(state.word, bucket.now_units(now), units);
+                state.word = word;
+                given
+            }
+        }
+    }
+
+    /// Undoes the debit of `units` that `mark` belongs to, so far as it still counts; returns how many were given back.
+    pub fn release(&self, state: &mut State, now: Nanos, units: u64, mark: Mark) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) => {
+                let word = bucket.release(state.word, bucket.now_units(now), units, mark);
+                let given = if word == state.word { 0 } else { units };
+                state.word = word;
+                given
+            }
+        }
+    }
+
+    /// Whether a bucket in this state behaves like one never used.
+    pub fn is_fresh(&self, state: &State, now: Nanos) -> bool {
+        match self {
+            Self::TokenBucket(bucket) => TokenBucket::is_full(state.word, bucket.now_units(now)),
+        }
+    }
+}
+
 /// Figures that make no limit. Nothing was built; the figure named has to be mended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -101,6 +178,16 @@ pub enum FiguresError {
         /// The text given.
         text: String,
     },
+}
+
+impl FiguresError {
+    /// The figure to blame, as the policy file names it.
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Self::ZeroCapacity | Self::CapacityTooLarge { .. } => "capacity",
+            Self::ZeroRate | Self::Period { .. } | Self::RateTooHigh { .. } | Self::RateSyntax { .. } => "refill",
+        }
+    }
 }
 
 impl fmt::Display for Outcome {
