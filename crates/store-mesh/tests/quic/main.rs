@@ -1,0 +1,4 @@
+//! The mesh on real QUIC over loopback.
+
+mod support;
+mod transport;
