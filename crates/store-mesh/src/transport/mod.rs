@@ -100,7 +100,7 @@ pub struct Inbox {
 pub struct TransportConfig {
     /// The UDP address to listen at; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where peers reach this replica; the default is the address listened at.
+    /// Where peers reach this replica; the default is the address listened at. Port 0 stands for the port listened at.
     pub advertise: Option<SocketAddr>,
     /// How often a quiet connection is kept alive: default 1 s.
     pub keep_alive: Duration,
@@ -199,8 +199,11 @@ impl Transport {
         let bound = |source| TransportError::Bind { address: config.listen, source };
         let socket = UdpSocket::bind(config.listen).map_err(bound)?;
         let local = socket.local_addr().map_err(bound)?;
-        let advertise = config.advertise.unwrap_or(local);
-        if advertise.ip().is_unspecified() || advertise.port() == 0 {
+        let mut advertise = config.advertise.unwrap_or(local);
+        if advertise.port() == 0 {
+            advertise.set_port(local.port());
+        }
+        if advertise.ip().is_unspecified() {
             return Err(TransportError::Advertise { address: advertise });
         }
         let (server, client) = tls::configurations(identity, &config)?;
@@ -275,7 +278,7 @@ impl Transport {
     }
 
     /// Sends what was put down, as far as that takes no longer than `patience`, and closes.
-    pub async fn close(self, patience: Duration) {
+    pub async fn close(&self, patience: Duration) {
         let links: Vec<_> = lock(&self.shared.links).values().cloned().collect();
         let drained = async {
             for link in &links {

@@ -1,4 +1,5 @@
 //! The mesh on real QUIC over loopback.
 
+mod naive;
 mod support;
 mod transport;
