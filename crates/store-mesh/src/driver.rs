@@ -100,6 +100,8 @@ pub(crate) struct Driver<M> {
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
     pub(crate) numbers: NodeNumbers,
     pub(crate) own: ReplicaId,
+    /// From before the first registration, so that none is missed.
+    policy: watch::Receiver<u64>,
     known: HashMap<ReplicaId, Known>,
     started: Instant,
 }
@@ -143,13 +145,12 @@ impl<M: Mind> Driver<M> {
         numbers: NodeNumbers,
         own: ReplicaId,
     ) -> Self {
-        let (known, started) = (HashMap::new(), Instant::now());
-        Self { shared, settings, transport, membership, news, commands, numbers, own, known, started }
+        let (known, started, policy) = (HashMap::new(), Instant::now(), shared.policy.subscribe());
+        Self { shared, settings, transport, membership, news, commands, numbers, own, policy, known, started }
     }
 
     /// Runs until the replica leaves or its store is dropped.
     pub(crate) async fn run(mut self) {
-        let mut policy = self.shared.policy.subscribe();
         let mut gossiping = true;
         let mut deadline = self.flush();
         loop {
@@ -183,8 +184,8 @@ impl<M: Mind> Driver<M> {
                 () = self.shared.push.notified() => deadline = self.flush(),
                 () = tokio::time::sleep_until(deadline) => deadline = self.flush(),
                 // The sender lives as long as `shared`.
-                Ok(()) = policy.changed() => {
-                    let hash = *policy.borrow_and_update();
+                Ok(()) = self.policy.changed() => {
+                    let hash = *self.policy.borrow_and_update();
                     self.membership.announce_policy(hash).await;
                 }
             }

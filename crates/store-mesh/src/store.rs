@@ -192,11 +192,13 @@ impl<M: Mind> Mesh<M> {
 
     fn own(&self) -> Member {
         let own = self.inner.transport.own();
+        let policy = *self.inner.shared.policy.borrow();
         Member {
             node: own.node,
             incarnation: own.incarnation,
             address: own.address,
-            policy: Some(*self.inner.shared.policy.borrow()),
+            // Zero is where none was registered.
+            policy: (policy != 0).then_some(policy),
             wire_version: Some(WIRE_VERSION),
         }
     }

@@ -2,30 +2,12 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tidegate_core::algorithm::{Algorithm, TokenBucket};
-use tidegate_core::{
-    Clock, Figures, Limit, LimitName, LimitParts, MemoryStore, MeshFigures, Rate, Rule, StoreKind, SystemClock,
-};
+use tidegate_core::{Clock, MemoryStore, Rule, SystemClock};
 use tidegate_store_mesh::certs::Authority;
 use tidegate_store_mesh::naive::Naive;
 use tidegate_store_mesh::{Mesh, MeshConfig};
 
-use crate::support::{eventually, loopback};
-
-fn limit(capacity: u64) -> Limit {
-    let bucket = TokenBucket::new(capacity, Rate::per_second(capacity).unwrap()).unwrap();
-    Limit::new(LimitParts {
-        name: LimitName::new("requests"),
-        key: Box::default(),
-        store: StoreKind::Mesh,
-        figures: Figures::Limited(Algorithm::TokenBucket(bucket)),
-        fallback: None,
-        shadow: false,
-        on_missing: None,
-        mesh: MeshFigures::default(),
-    })
-}
+use crate::support::{eventually, limit, loopback, rule};
 
 async fn fleet(size: usize) -> Vec<Mesh<Naive>> {
     let authority = Authority::new("fleet").unwrap();
@@ -47,7 +29,7 @@ async fn all_know_all_hear_of_each_others_counts_and_leave() {
         mesh.ready().await;
     }
     let limit = limit(1_000_000);
-    let rule = Rule { limit: &limit, values: SmallVec::new(), cost: 10 };
+    let rule = rule(&limit, 10);
     let clock = SystemClock::new();
     // Spends again in each window until what it spent there has been heard of.
     eventually("the others to hear of it", || {
@@ -66,7 +48,7 @@ async fn all_know_all_hear_of_each_others_counts_and_leave() {
 async fn a_burst_everywhere_at_once_passes_once_for_each_replica() {
     let fleet = fleet(3).await;
     let limit = limit(100);
-    let rule = Rule { limit: &limit, values: SmallVec::new(), cost: 1 };
+    let rule = rule(&limit, 1);
     // One instant, before anything can be heard of.
     let now = SystemClock::new().now();
     let mut admitted = 0;

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+use tidegate_core::algorithm::{Algorithm, TokenBucket};
+use tidegate_core::{Figures, Limit, LimitName, LimitParts, MeshFigures, Rate, Rule, StoreKind};
 use tidegate_store_mesh::certs::Identity;
 use tidegate_store_mesh::transport::{Inbox, Transport, TransportConfig, TransportError};
 use tracing_subscriber::fmt::MakeWriter;
@@ -14,6 +17,25 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn loopback() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
+}
+
+/// A limit for everybody, on the mesh: `capacity`, refilled in a second.
+pub(crate) fn limit(capacity: u64) -> Limit {
+    let bucket = TokenBucket::new(capacity, Rate::per_second(capacity).unwrap()).unwrap();
+    Limit::new(LimitParts {
+        name: LimitName::new("requests"),
+        key: Box::default(),
+        store: StoreKind::Mesh,
+        figures: Figures::Limited(Algorithm::TokenBucket(bucket)),
+        fallback: None,
+        shadow: false,
+        on_missing: None,
+        mesh: MeshFigures::default(),
+    })
+}
+
+pub(crate) fn rule(limit: &Limit, cost: u64) -> Rule<'_> {
+    Rule { limit, values: SmallVec::new(), cost }
 }
 
 pub(crate) fn bind(identity: &Identity, incarnation: u64) -> (Transport, Inbox) {
