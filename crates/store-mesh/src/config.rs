@@ -17,7 +17,7 @@ pub const DEFAULT_PORT: u16 = 4_884;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum MeshRuntime {
-    /// On the tokio runtime that `Mesh::start` is called on: the default.
+    /// On the tokio runtime that [`Mesh::start`](crate::Mesh::start) is called on: the default.
     #[default]
     Ambient,
     /// On this one.
@@ -37,7 +37,7 @@ pub enum ReleaseAfter {
     Never,
 }
 
-/// What `Mesh::start` needs.
+/// What [`Mesh::start`](crate::Mesh::start) needs.
 ///
 /// ```
 /// use tidegate_store_mesh::{MeshConfig, certs::Authority};

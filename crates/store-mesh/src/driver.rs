@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(crate) struct Shared<M> {
     pub(crate) clock: Arc<dyn Clock>,
     /// Something should go out before the flush interval is over.
     pub(crate) push: Notify,
+    /// The driver knows that it should: telling it once is enough.
+    pub(crate) pushing: AtomicBool,
     /// The number of the newest acknowledgement.
     pub(crate) acknowledged: watch::Sender<u64>,
     /// Whether this replica has its share.
@@ -237,8 +239,14 @@ impl<M: Mind> Driver<M> {
         self.release_overdue();
         self.settle();
         let now = self.shared.clock.now();
+        // Before the poll: who wants a push after this tells again. SeqCst: it must not move behind the poll.
+        self.shared.pushing.store(false, Ordering::SeqCst);
         let outgoing = self.shared.mind.poll(now);
-        add(&self.shared.counters.flushes, u64::from(!outgoing.messages.is_empty()));
+        if self.shared.mind.wants_push() {
+            // Put off, and looked at again when `outgoing.next` says.
+            self.shared.pushing.store(true, Ordering::SeqCst);
+        }
+        add(&self.shared.counters.flushes, 1);
         for (id, message) in outgoing.messages {
             let Some(known) = self.known.get(&id).filter(|known| !known.displaced) else { continue };
             match wire::encode(&Addressed { to: id.incarnation, message }) {
@@ -328,10 +336,13 @@ impl<M: Mind> Driver<M> {
 
     /// Tells those who wait for it that this replica has its share.
     fn settle(&self) {
-        if *self.shared.settled.borrow() || !self.shared.mind.is_settled() {
+        if *self.shared.settled.borrow() {
             return;
         }
-        if !self.known.is_empty() || self.started.elapsed() >= self.settings.founding {
+        if self.known.is_empty() && self.started.elapsed() >= self.settings.founding {
+            self.shared.mind.found();
+        }
+        if self.shared.mind.is_settled() {
             self.shared.settled.send_replace(true);
         }
     }

@@ -48,8 +48,11 @@ pub trait Mind: MemoryStore {
     /// A number that grows with each acknowledgement of another member: those who wait for credit look again then.
     fn acknowledged(&self) -> u64;
 
-    /// Whether every member has acknowledged this replica, so that it has its share.
+    /// Whether every member has acknowledged this replica, so that it has its share; or it has founded the fleet.
     fn is_settled(&self) -> bool;
+
+    /// There is nobody else: this replica founds the fleet.
+    fn found(&self);
 
     /// This replica leaves: its last spend and its goodbye are in the next messages.
     fn leave(&self, now: Nanos);

@@ -35,6 +35,7 @@ struct State {
     members: Vec<ReplicaId>,
     buckets: HashMap<u128, Bucket>,
     next_flush: Nanos,
+    founded: bool,
 }
 
 /// The counts of one key in one window.
@@ -222,7 +223,12 @@ impl Mind for Naive {
     }
 
     fn is_settled(&self) -> bool {
-        true
+        let state = self.lock();
+        state.founded || !state.members.is_empty()
+    }
+
+    fn found(&self) {
+        self.lock().founded = true;
     }
 
     fn leave(&self, _: Nanos) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::config::{MeshConfig, MeshRuntime};
 use crate::driver::{Command, Counters, Driver, NodeNumbers, Settings, Shared};
 use crate::membership::{Gossip, GossipConfig, Member};
 use crate::mind::{Mind, ReplicaId};
+use crate::replica::{Replica, ReplicaReport};
 use crate::transport::{Transport, TransportError, TransportReport};
 use crate::wire::WIRE_VERSION;
 
@@ -24,7 +25,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One replica of the mesh: a store for a limiter, and its part in the fleet. A clone is the same replica; when the last is
 /// dropped it falls silent, which the others take for a crash: call [`shutdown`](Mesh::shutdown) before.
-pub struct Mesh<M: Mind> {
+pub struct Mesh<M: Mind = Replica> {
     inner: Arc<Inner<M>>,
 }
 
@@ -62,6 +63,16 @@ pub enum MeshError {
     Clock,
 }
 
+/// All that a replica of the mesh reports.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MeshReport {
+    /// Members and messages.
+    pub fleet: FleetReport,
+    /// Buckets and decisions.
+    pub replica: ReplicaReport,
+}
+
 /// What a replica knows and did since it was started.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -76,7 +87,7 @@ pub struct FleetReport {
     pub settled: bool,
     /// Node ids of members that know other mesh limits than this replica: two policies in one fleet.
     pub other_policies: Vec<Arc<str>>,
-    /// Times that news was sent.
+    /// Times that it looked for news to send: each flush interval, and when something was urgent.
     pub flushes: u64,
     /// News sent: one for each peer and flush.
     pub sent: u64,
@@ -92,6 +103,36 @@ pub struct FleetReport {
     pub dropped_gossip: u64,
     /// What went over the network.
     pub transport: TransportReport,
+}
+
+impl Mesh<Replica> {
+    /// Starts a replica: listens, and looks for the fleet at the seeds. It takes part at once and has its share when
+    /// [`ready`](Mesh::ready) completes.
+    ///
+    /// # Errors
+    /// [`MeshError`] says what to mend; nothing was left behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate_store_mesh::{Mesh, MeshConfig, certs::Authority};
+    /// let authority = Authority::new("my-fleet")?;
+    /// let port = ([127, 0, 0, 1], 0).into();
+    /// let first = Mesh::start(MeshConfig::new(authority.issue("a")?, [""; 0]).listen(port)).await?;
+    /// first.ready().await;
+    /// assert_eq!(first.members().len(), 1);
+    /// first.shutdown().await;
+    /// # Ok(()) }
+    /// ```
+    pub async fn start(config: MeshConfig) -> Result<Self, MeshError> {
+        let make =
+            |id, config: &MeshConfig| Replica::new(id, config.identity.key_secret(), config.flush_interval.into());
+        Self::start_with(config, make).await
+    }
+
+    /// What this replica knows and did: the fleet, the network, and its buckets.
+    pub fn report(&self) -> MeshReport {
+        MeshReport { fleet: self.fleet_report(), replica: self.mind().report() }
+    }
 }
 
 impl<M: Mind> Mesh<M> {
@@ -209,7 +250,12 @@ impl<M: Mind> Mesh<M> {
     }
 
     fn push(&self) {
-        if self.inner.shared.mind.wants_push() {
+        let shared = &self.inner.shared;
+        // SeqCst: see the driver's flush. Read first, since the line is shared with other threads.
+        if shared.mind.wants_push()
+            && !shared.pushing.load(Ordering::SeqCst)
+            && !shared.pushing.swap(true, Ordering::SeqCst)
+        {
             self.inner.shared.push.notify_one();
         }
     }
@@ -256,7 +302,11 @@ impl<M: Mind> MemoryStore for Mesh<M> {
     }
 
     fn hold(&self, rule: &Rule<'_>, now: Nanos) -> Answer {
-        self.inner.shared.mind.hold(rule, now)
+        let answer = self.inner.shared.mind.hold(rule, now);
+        if answer.reason == Reason::Credit {
+            self.push();
+        }
+        answer
     }
 
     fn commit(&self, rule: &Rule<'_>, mark: Mark, now: Nanos) {
@@ -332,6 +382,7 @@ async fn launch<M: Mind>(
         mind: make(id, &config),
         clock: Arc::clone(&config.clock),
         push: Notify::new(),
+        pushing: AtomicBool::new(false),
         acknowledged: watch::Sender::new(0),
         settled: watch::Sender::new(false),
         policy: watch::Sender::new(0),

@@ -21,7 +21,16 @@ pub(crate) fn loopback() -> SocketAddr {
 
 /// A limit for everybody, on the mesh: `capacity`, refilled in a second.
 pub(crate) fn limit(capacity: u64) -> Limit {
-    let bucket = TokenBucket::new(capacity, Rate::per_second(capacity).unwrap()).unwrap();
+    limit_with(capacity, Rate::per_second(capacity).unwrap())
+}
+
+/// One that refills a unit an hour.
+pub(crate) fn slow_limit(capacity: u64) -> Limit {
+    limit_with(capacity, Rate::per_hour(1).unwrap())
+}
+
+fn limit_with(capacity: u64, refill: Rate) -> Limit {
+    let bucket = TokenBucket::new(capacity, refill).unwrap();
     Limit::new(LimitParts {
         name: LimitName::new("requests"),
         key: Box::default(),
