@@ -133,12 +133,6 @@ pub(crate) fn parse_span(text: &str) -> Option<Nanos> {
     count.checked_mul(span.0).map(Nanos)
 }
 
-/// Writes a span as [`parse_span`] reads it.
-pub(crate) fn format_span(span: Nanos) -> String {
-    let (count, unit) = span_parts(span);
-    format!("{count}{unit}")
-}
-
 fn span_parts(span: Nanos) -> (u64, &'static str) {
     let fits = SPANS.iter().find(|(_, size)| span.0 >= *size && span.0.is_multiple_of(*size));
     fits.map_or((span.0, "ns"), |(unit, size)| (span.0 / size, unit))
