@@ -27,3 +27,8 @@ pub use tidegate_http as http;
 pub use tidegate_store_mesh as mesh;
 #[cfg(feature = "redis")]
 pub use tidegate_store_redis as redis;
+
+/// The README's example compiles.
+#[cfg(all(doctest, feature = "mesh", feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
