@@ -112,11 +112,14 @@ impl Settings {
     }
 }
 
+/// A field's name and its value, where the request has one.
+type Field<'a> = (&'a str, Option<Cow<'a, str>>);
+
 /// What was read from a request.
 pub(crate) struct Question<'a> {
     tier: Option<Cow<'a, str>>,
     route: Option<Cow<'a, str>>,
-    fields: SmallVec<[(&'a str, Option<Cow<'a, str>>); 4]>,
+    fields: SmallVec<[Field<'a>; 4]>,
     method: &'a str,
     cost: u64,
 }

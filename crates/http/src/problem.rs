@@ -11,34 +11,34 @@ struct Kind {
     status: StatusCode,
     code: &'static str,
     title: &'static str,
-    kind: &'static str,
+    uri: &'static str,
 }
 
 const RATE_LIMITED: Kind = Kind {
     status: StatusCode::TOO_MANY_REQUESTS,
     code: "rate_limited",
     title: "The quota is used up: retry later",
-    kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    uri: "https://iana.org/assignments/http-problem-types#quota-exceeded",
 };
 const UNAVAILABLE: Kind = Kind {
     status: StatusCode::SERVICE_UNAVAILABLE,
     code: "limiter_unavailable",
     title: "The rate limiter cannot decide right now: retry later",
-    kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    uri: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 };
 const COST_EXCEEDS_LIMIT: Kind = Kind {
     status: StatusCode::PAYLOAD_TOO_LARGE,
     code: "cost_exceeds_limit",
     title: "The request costs more than the limit ever allows",
-    kind: "about:blank",
+    uri: "about:blank",
 };
 const BLOCKED: Kind =
-    Kind { status: StatusCode::FORBIDDEN, code: "blocked", title: "The caller is blocked", kind: "about:blank" };
+    Kind { status: StatusCode::FORBIDDEN, code: "blocked", title: "The caller is blocked", uri: "about:blank" };
 const IDENTITY_MISSING: Kind = Kind {
     status: StatusCode::FORBIDDEN,
     code: "identity_missing",
     title: "The request does not say who asks",
-    kind: "about:blank",
+    uri: "about:blank",
 };
 
 fn kind(verdict: &Verdict) -> (Kind, Option<u64>) {
@@ -60,7 +60,7 @@ pub(crate) fn response(verdict: &Verdict, style: HeaderStyle) -> Response<Bytes>
     let violated: Vec<&str> =
         verdict.limits().iter().filter(|limit| limit.refuses()).map(|limit| limit.name.as_str()).collect();
     let mut document = serde_json::json!({
-        "type": kind.kind,
+        "type": kind.uri,
         "title": kind.title,
         "status": kind.status.as_u16(),
         "code": kind.code,
