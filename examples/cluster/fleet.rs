@@ -57,7 +57,8 @@ impl Fleet {
                 (builder.mesh(mesh.clone()), RunningMesh::Bounded(mesh))
             };
             let builder = match redis {
-                Some(url) => builder.exact(RedisStore::connect(url).await?),
+                // The whole fleet and its clients share this machine's cores: a call may wait for its turn.
+                Some(url) => builder.exact(RedisStore::builder(url).deadline(Duration::from_millis(500)).build()?),
                 None => builder,
             };
             let address = serve(builder.build()?).await?;

@@ -16,6 +16,7 @@ use anyhow::Context;
 use clap::Parser;
 use fleet::Fleet;
 use load::Load;
+use report::say;
 
 /// Starts a fleet on loopback, drives HTTP load at it, and checks that the fleet keeps its cap.
 ///
@@ -59,12 +60,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     // Held to the end: dropped, it stops the server that it started.
     let redis = redis::Redis::find(arguments.redis.as_deref()).await?;
     let url = redis.as_ref().map(redis::Redis::url);
-    println!("starting {} replicas", arguments.replicas);
+    say!("starting {} replicas", arguments.replicas);
     let fleet = Fleet::start(usize::from(arguments.replicas), arguments.naive, url).await?;
     fleet.assembled(Duration::from_secs(10)).await.context("the fleet did not assemble within 10 s")?;
-    println!(
+    say!(
         "every replica lists all {} members; {} requests/s for {} s",
-        arguments.replicas, arguments.load, arguments.seconds
+        arguments.replicas,
+        arguments.load,
+        arguments.seconds
     );
 
     let stop = Arc::new(AtomicBool::new(false));

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::report::say;
 use anyhow::Context;
 use tidegate::redis::RedisStore;
 use tokio::process::{Child, Command};
@@ -31,7 +32,7 @@ impl Redis {
             .kill_on_drop(true)
             .spawn();
         let Ok(server) = server else {
-            println!("no --redis and no redis-server on PATH: the exact tier is left out, the mesh tier needs none");
+            say!("no --redis and no redis-server on PATH: the exact tier is left out, the mesh tier needs none");
             return Ok(None);
         };
         let url = format!("redis://127.0.0.1:{port}/");
@@ -43,7 +44,7 @@ impl Redis {
         tokio::time::timeout(Duration::from_secs(10), connected)
             .await
             .context("the redis-server started does not answer")?;
-        println!("the exact tier counts in a redis-server started on port {port}");
+        say!("the exact tier counts in a redis-server started on port {port}");
         Ok(Some(Self { url, _server: Some(server) }))
     }
 

@@ -7,6 +7,14 @@ use std::time::Duration;
 use crate::fleet::{CAP, QUOTA};
 use crate::load::{Counts, Tally};
 
+/// Prints a line. Unlike `println!` it does not panic when nobody reads any more: the exit code still tells.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*)));
+    }};
+}
+pub(crate) use say;
+
 /// Admitted, denied and failed requests.
 #[derive(Clone, Copy, Default)]
 struct Sum {
@@ -119,7 +127,7 @@ fn table(counts: &[Counts], elapsed: Duration) -> String {
 
 /// Prints the last table and says whether every cap was kept, and used where there was enough demand.
 pub(crate) fn judge(counts: &[Counts], elapsed: Duration, exact: bool) -> bool {
-    println!("\nafter {:.1} s, counted by the clients:\n{}", elapsed.as_secs_f64(), table(counts, elapsed));
+    say!("\nafter {:.1} s, counted by the clients:\n{}", elapsed.as_secs_f64(), table(counts, elapsed));
     let mesh =
         verdict("the cap on the mesh", Sum::of(counts.iter().map(|counts| &counts.capped)), &Cap::fleet(elapsed));
     let quota = Cap::new(QUOTA.0, QUOTA.1, elapsed, 0);
@@ -131,13 +139,13 @@ fn verdict(name: &str, sum: Sum, cap: &Cap) -> bool {
     // With little demand the cap is no yardstick: then nearly all has to pass.
     let least = cap.least.min(sum.offered() * 9 / 10);
     if sum.admitted > cap.bound {
-        println!("BROKEN: {name} admitted {}, more than its bound {}", sum.admitted, cap.bound);
+        say!("BROKEN: {name} admitted {}, more than its bound {}", sum.admitted, cap.bound);
     } else if sum.admitted < least {
-        println!("WASTED: {name} admitted {}, less than {least} of {} offered", sum.admitted, sum.offered());
+        say!("WASTED: {name} admitted {}, less than {least} of {} offered", sum.admitted, sum.offered());
     } else if sum.failed > 0 {
-        println!("FAILED: {} requests in {name} had neither 200 nor 429", sum.failed);
+        say!("FAILED: {} requests in {name} had neither 200 nor 429", sum.failed);
     } else {
-        println!("kept: {name}: {} admitted, bound {}", sum.admitted, cap.bound);
+        say!("kept: {name}: {} admitted, bound {}", sum.admitted, cap.bound);
         return true;
     }
     false

@@ -58,6 +58,7 @@ async fn start(config: &MeshConfig) -> Mesh {
         match Mesh::start(config.clone()).await {
             Ok(mesh) => return mesh,
             Err(error) if begun.elapsed() > Duration::from_secs(10) => panic!("{error}"),
+            // The kernel frees the port, and tells nobody when.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
@@ -81,6 +82,7 @@ fn load(mesh: &Mesh, per_second: u64, span: Duration) {
         if admitted > 0 {
             say(&format!("admitted {}", std::mem::take(&mut admitted)));
         }
+        // Paces real load between real processes; what is asserted are counts.
         std::thread::sleep(Duration::from_millis(1));
     }
     say("done");

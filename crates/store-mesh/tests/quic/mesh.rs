@@ -107,6 +107,7 @@ async fn a_burst_at_all_replicas_at_once_stays_within_the_bound() {
         if fleet.iter().all(|mesh| remaining(mesh, &limit) == 0 && empty(mesh)) {
             break;
         }
+        // Lets real messages travel; the next round asks again.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!((1_000..=1_102).contains(&admitted), "{admitted}");

@@ -66,7 +66,7 @@ pub(crate) async fn bind_at(address: SocketAddr, identity: &Identity, incarnatio
     bound.expect("it was waited for")
 }
 
-/// Asks again and again until `reached` says yes.
+/// Asks again and again until `reached` says yes: real networks take the time they take.
 pub(crate) async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !reached() {

@@ -110,6 +110,7 @@ impl RedisServer {
             if !matches!(child.try_wait(), Ok(None)) {
                 return false;
             }
+            // Another process starts: it tells nobody when it is ready.
             std::thread::sleep(Duration::from_millis(5));
         }
         false
